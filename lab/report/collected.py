@@ -8,10 +8,16 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from watcher.arrays import F64, Bool
+from watcher.core.forecast.maxima import SLOT_S
+
+_STEEPEST = 105.0
+"""Points of percent by which a mean of SLOT_S seconds changes in that time at most, with 5 % for late scrapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +42,78 @@ class QueryUse:
 
 
 @dataclass(frozen=True, slots=True)
+class UtilizationGrid:
+    """Utilization of nodes in percent of capacity [slots, n], at SLOT_S seconds per slot: the mean and the highest
+    value of a slot, and the part of the slot (0 to 1) above the threshold of the report. `sampled_every` are the
+    seconds between the values; if longer than a slot, values are repeated."""
+
+    mean: F64
+    peak: F64
+    hot: F64
+    sampled_every: int = SLOT_S
+
+    def of(self, columns: Sequence[int]) -> UtilizationGrid:
+        """The grid of these nodes; a column of -1 has no values."""
+        index = np.array(columns, dtype=np.int64)
+        absent = np.full((len(self.mean), 1), np.nan)
+        mean, peak, hot = (np.hstack([each, absent])[:, index] for each in (self.mean, self.peak, self.hot))
+        return UtilizationGrid(mean, peak, hot, self.sampled_every)
+
+
+def utilization_grid(
+    values: F64, every: int, *, slots: int, threshold: float, smoothed: bool = False, peaks: F64 | None = None
+) -> UtilizationGrid:
+    """The grid of values [steps, n] in percent, one at the end of each `every` seconds: a divisor or a multiple of
+    SLOT_S. A value of `smoothed` is a mean of SLOT_S seconds, so that the last one of a slot is the mean of the slot.
+    `peaks` has the highest value of each slot or step, if others than `values` are known."""
+    if every < SLOT_S:
+        shape = slots, SLOT_S // every, values.shape[1]
+        parts = values[: slots * shape[1]].reshape(shape)
+        hot = _above(values, every, threshold)[: slots * shape[1]].reshape(shape).mean(axis=1)
+        count = np.count_nonzero(np.isfinite(parts), axis=1)
+        mean = np.nansum(parts, axis=1) / np.where(count > 0, count, np.nan)
+        if smoothed:
+            mean = np.where(np.isfinite(parts[:, -1]), parts[:, -1], mean)
+        highest = np.where(np.isfinite(parts), parts, -np.inf).max(axis=1, initial=-np.inf)
+    else:
+        mean = repeated(values, every // SLOT_S, slots)
+        hot, highest = (mean > threshold).astype(np.float64), np.nan_to_num(mean, nan=-np.inf)
+    known = np.isfinite(mean)
+    if peaks is not None:
+        highest = np.fmax(highest, repeated(peaks, max(1, every // SLOT_S), slots))
+    return UtilizationGrid(mean, np.where(known, highest, np.nan), np.where(known, hot, np.nan), every)
+
+
+def _above(values: F64, every: int, threshold: float) -> F64:
+    """The part of each step (0 to 1) above the threshold. A mean of SLOT_S seconds changes evenly, so the crossing is
+    between the values at both ends of the step. A value that changes faster is not a mean, and counts for half of the
+    step."""
+    before = np.vstack([values[:1], values[:-1]])
+    before = np.where(np.isfinite(before), before, values)
+    low, high = np.fmin(values, before), np.fmax(values, before)
+    rise = np.where(high > low, high - low, 1.0)
+    crossing = np.where(rise <= _STEEPEST * every / SLOT_S, (high - threshold) / rise, 0.5)
+    above = np.where(low > threshold, 1.0, np.where(high > threshold, crossing, 0.0))
+    return np.where(np.isfinite(values), above, 0.0)
+
+
+def repeated(values: F64, times: int, rows: int) -> F64:
+    """Each row `times` times, cut or filled with NaN to `rows`."""
+    result = np.full((rows, values.shape[1]), np.nan)
+    longer = np.repeat(values, times, axis=0)[:rows]
+    result[: len(longer)] = longer
+    return result
+
+
+@dataclass(frozen=True, slots=True)
 class NodeLoads:
-    """Utilization of nodes in percent of capacity [slots, n], at 300 s per slot; the highest value of a slot."""
+    """Utilization of nodes from the unix time `begins` on. A node is hot above `threshold` percent."""
 
     nodes: tuple[str, ...]
     begins: int
-    cpu: F64
-    memory: F64
-    sampled_every: int = 300
-    """Seconds between values of `cpu`; if longer than a slot, values are repeated."""
-    memory_sampled_every: int = 300
+    cpu: UtilizationGrid
+    memory: UtilizationGrid
+    threshold: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ def make(
         error.hint = f"{error.hint} {PORT_FORWARD}"
         raise
     progress(65, "analysis")
-    result = replay(history, options.hot, progress=progress) if simulated else "--no-simulation was given"
-    report = make_report(history, threshold=options.hot, top=top, replay=result)
+    result = replay(history, progress=progress) if simulated else "--no-simulation was given"
+    report = make_report(history, top=top, replay=result)
     progress(100, "done")
     return report
 

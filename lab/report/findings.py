@@ -9,18 +9,13 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from lab.report.analyse import (
-    HotHours,
-    NodePeaks,
-    ResourcePeaks,
-    WorkloadShares,
-    hot_hours,
-    resource_peaks,
-    workload_shares,
-)
+from lab.report.analyse import HotHours, hot_hours
 from lab.report.collected import ClusterHistory, MissingData
 from lab.report.comparison import ReplayResult
+from lab.report.peaks import NodePeaks, ResourcePeaks, resource_peaks
+from lab.report.workloads import WorkloadShares, workload_shares
 from watcher.core.forecast.document import judged_period
+from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.review.findings import some_of
 
 GIB = 1 << 30
@@ -45,17 +40,17 @@ class ClusterReport:
         return self.history.missing
 
 
-def make_report(history: ClusterHistory, *, threshold: float, top: int, replay: ReplayResult | str) -> ClusterReport:
+def make_report(history: ClusterHistory, *, top: int, replay: ReplayResult | str) -> ClusterReport:
     """Compute all findings. Raises ValueError without CPU utilization."""
     cpu = resource_peaks(history, "cpu")
     if cpu is None:
         raise ValueError("a report needs the CPU utilization of nodes")
     shares = None
     if history.pods is not None:
-        shares = workload_shares(history.pods, history.loads, history.owners, threshold)
+        shares = workload_shares(history.pods, history.loads, history.owners)
     return ClusterReport(
         history,
-        hot_hours(history.loads, threshold),
+        hot_hours(history.loads),
         cpu,
         resource_peaks(history, "memory"),
         shares,
@@ -75,6 +70,12 @@ def period(history: ClusterHistory) -> str:
 
 def moment(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def duration(seconds: float) -> str:
+    """A time span in minutes, such as "5 minutes"."""
+    minutes = seconds / 60.0
+    return f"{minutes:g} minute" + ("" if minutes == 1 else "s")
 
 
 def number(value: float | None, digits: int = 1, unit: str = "") -> str:
@@ -212,17 +213,20 @@ def missing_sentence(report: ClusterReport) -> str:
 def sampling_sentences(report: ClusterReport) -> tuple[str, ...]:
     """How the values were sampled, and what that hides."""
     loads, found = report.history.loads, []
-    every = loads.sampled_every // 60
-    found.append(f"CPU and memory of all nodes were read every {every} and {loads.memory_sampled_every // 60} minutes.")
-    if loads.sampled_every > 300:
-        found.append("CPU was read less often to stay within --max-samples; shorter peaks may not be visible.")
+    every = [duration(each.sampled_every) for each in (loads.cpu, loads.memory)]
+    found.append(
+        f"A node is hot while its CPU utilization, a mean of {duration(max(SLOT_S, loads.cpu.sampled_every))}, is "
+        f"above {loads.threshold:g} %. CPU and memory of all nodes were read every {every[0]} and {every[1]}."
+    )
+    if loads.cpu.sampled_every > SLOT_S:
+        found.append("CPU was read less often to stay within --max-samples: shorter peaks are not visible.")
     if report.workloads is not None:
         found += _pod_sentences(report.workloads)
     return tuple(found)
 
 
 def _pod_sentences(shares: WorkloadShares) -> tuple[str, ...]:
-    sample, every = shares.sample, f"every {shares.step // 60} minutes"
+    sample, every = shares.sample, f"as means of {duration(shares.step)}"
     gaps = (
         f"The pods of {_nodes(len(shares.gaps))} ({some_of(shares.gaps)}) have no usage for a part of the time; the "
         "mean of the rest is used for this part.",
@@ -252,7 +256,7 @@ def replay_sentences(result: ReplayResult, nodes: int) -> tuple[str, ...]:
         f"{result.threshold:g} % CPU or memory.",
         "The differences are paired, with 95 % intervals of Student's t distribution over "
         f"{result.replays} {result.over}. Plug-ins have their default arguments and new load every 5 minutes. Not "
-        "simulated: taints, node selectors, affinity, pods that live less than 15 minutes.",
+        "simulated: taints, node selectors, affinity, pods that live less than 5 minutes.",
     )
 
 

@@ -63,11 +63,12 @@ class _ReplayTask:
     threshold: float
 
 
-def replay(history: ClusterHistory, threshold: float, *, progress: Progress) -> ReplayResult | str:
+def replay(history: ClusterHistory, *, progress: Progress) -> ReplayResult | str:
     """Simulate the policies; a text states why this is impossible. Uses one process per CPU, at most one per day."""
     recorded = history.recorded
     if recorded is None:
         return "the recorded pods are unknown"
+    threshold = history.loads.threshold
     cluster = _RecordedCluster(history, recorded)
     days = cluster.days()
     if not days:
@@ -198,7 +199,7 @@ class _RecordedCluster:
     def _loads(self, kind: str, rows: I64) -> F64:
         """Mean utilization of all nodes over the slots before each of these rows, in percent."""
         loads = self.history.loads
-        values = loads.cpu if kind == "cpu" else loads.memory
+        values = (loads.cpu if kind == "cpu" else loads.memory).mean
         width = self.recorded.step // SLOT_S
         slots = (self._times()[rows] - loads.begins) // SLOT_S
         found = [values[max(0, slot - width) : max(slot, 1)] for slot in slots.tolist()]

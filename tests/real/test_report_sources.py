@@ -157,7 +157,7 @@ def test_queries_that_time_out_are_split(full: Prometheus, cluster: HistoryClust
         expected[part] for part in ("hot", "peaks", "workloads", "missing")
     ]
     requests = {each["purpose"]: each["requests"] for each in found["queries"]}
-    assert requests["CPU of nodes"] == 4  # 432 steps of 300 s
+    assert requests["CPU of nodes"] == 16  # 2,160 steps of 60 s
 
 
 def test_a_server_that_ends_while_nodes_are_read(cluster: HistoryCluster, tmp_path: Path):

@@ -47,7 +47,7 @@ async def collect(settings: ProviderSettings, options: CollectOptions, *, progre
 
 async def _collect(context: CollectContext) -> ClusterHistory:
     loads = await NodeLoadReader(context).read()
-    if not len(loads.nodes) or not np.isfinite(loads.cpu).any():
+    if not len(loads.nodes) or not np.isfinite(loads.cpu.mean).any():
         if remarks := "; ".join(context.reader.remarks):
             raise ProviderRefused(f"{context.client.address}: no node has a load: {remarks}", hint=NAMES)
         raise ProviderRefused(f"{context.client.address}: no values of the nodes in this time", hint=PERIOD)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 
-from lab.report.collected import NodeLoads, NodeSizes
+from lab.report.collected import NodeLoads, NodeSizes, UtilizationGrid, utilization_grid
 from lab.report.data.context import CollectContext
-from lab.report.data.reading import BudgetExceeded, ProgressCallback, SeriesGrid, repeated
+from lab.report.data.reading import STEPS, BudgetExceeded, ProgressCallback, SeriesGrid
 from watcher.arrays import F64
 from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
@@ -22,14 +23,16 @@ from watcher.sources.errors import ProviderRefused
 from watcher.sources.fetching import FetchContext
 from watcher.sources.prometheus.metrics import NodeNamesReader, PrometheusMetricState
 from watcher.sources.prometheus.node_names import NodeEvidenceReader
-from watcher.sources.prometheus.plans import PrometheusQueryPlan
+from watcher.sources.prometheus.plans import DEFAULT_SCRAPE_INTERVAL_S, SMOOTH_S, PrometheusQueryPlan
 from watcher.sources.prometheus.queries import candidates
 from watcher.sources.prometheus.search import QuerySearch
 from watcher.sources.prometheus.young import without_beginnings, young_slots
 
 LONGEST_STEP_S = 3600
-MEMORY_STEP_S = 900
-"""The shortest step of memory, which changes more slowly than CPU."""
+CPU_STEP_S = 60
+"""The shortest step of CPU. Memory, which changes more slowly, is read once in a slot."""
+MOST_NODE_VALUES = 4_000_000
+"""Values of one resource that are held in memory."""
 SHARE, SHARE_OF_RATES = 0.4, 0.16
 """Shares of the budget: a value that the server computes from several samples costs several times as much."""
 NODE_LOAD = (
@@ -42,8 +45,8 @@ BUDGET = (
     "exporter's mixin, so that the server does not read the counters of all CPUs"
 )
 PERIOD = "check --days and --end, and that the server keeps data of this time (--storage.tsdb.retention.time)"
-Resource = tuple[str, str]
-"""Node, and cpu or memory."""
+NodeUtilization = tuple[tuple[str, ...], UtilizationGrid]
+"""Nodes and their columns of a grid."""
 
 
 class NodeLoadReader:
@@ -58,35 +61,35 @@ class NodeLoadReader:
         """Utilization over the range of the report. Raises ProviderError if there is no CPU utilization."""
         context = self._context
         try:
-            cpu_grid = await self._metric("CPU", context.share_of(2, 18, "CPU of nodes"))
+            cpu = await self._metric("CPU", context.share_of(2, 18, "CPU of nodes"))
         except BudgetExceeded as error:
             raise ProviderRefused(f"{context.client.address}: the budget is too small: {error}", hint=BUDGET) from error
-        if cpu_grid is None:
+        if cpu is None:
             raise await self._no_cpu()
-        memory_grid = await context.optional(
+        memory = await context.optional(
             "Memory utilization of nodes",
             "hot hours and peaks by memory, and overload by memory in the simulation",
             NODE_LOAD.replace("CPU", "Memory"),
             lambda: self._metric("Memory", context.share_of(18, 32, "memory of nodes")),
         )
-        grids = {key: grid for key, grid in (("CPU", cpu_grid), ("Memory", memory_grid)) if grid is not None}
-        nodes = tuple(sorted({key for grid, _ in grids.values() for (key,) in grid.keys}))
-        cpu, memory = (_aligned(grids[key][0] if key in grids else None, nodes) for key in ("CPU", "Memory"))
-        rows = max(len(cpu), len(memory))
-        cpu, memory = (each if len(each) else np.full((rows, len(nodes)), np.nan) for each in (cpu, memory))
-        every = {key: step for key, (_, step) in grids.items()}
-        return NodeLoads(nodes, context.begins, cpu, memory, every["CPU"], every.get("Memory", SLOT_S))
+        nodes = tuple(sorted({*cpu[0], *(memory[0] if memory else ())}))
+        return NodeLoads(
+            nodes,
+            context.begins,
+            _of_nodes(cpu, nodes),
+            _of_nodes(memory, nodes) if memory else _absent(cpu[1], len(nodes)),
+            context.options.hot,
+        )
 
-    async def _metric(self, key: str, progress: ProgressCallback) -> tuple[SeriesGrid, int] | None:
-        """Percent of capacity by node, one row per slot, and the seconds between values; None without series."""
+    async def _metric(self, key: str, progress: ProgressCallback) -> NodeUtilization | None:
+        """Percent of capacity by node; None without series."""
         state, fetching = self._state(key), self._fetching(self._context.ends)
         state.plan = await self._search.find_plan(state, fetching)
         if state.plan is None:
             return None
         others = await self._search.find_others(state, fetching)
         read = [await self._with_plan(each, fetching, progress, 1 / (1 + len(others))) for each in (state, *others)]
-        grids, steps = zip(*read, strict=True)
-        return side_by_side(grids), max(steps)
+        return side_by_side(read)
 
     async def _with_plan(
         self,
@@ -94,34 +97,53 @@ class NodeLoadReader:
         fetching: FetchContext,
         progress: ProgressCallback,
         part: float,
-    ) -> tuple[SeriesGrid, int]:
-        """The nodes of one query, with this part of the metric's share of the budget."""
-        context, plan, key = self._context, state.plan, state.metric.key
+    ) -> NodeUtilization:
+        """The nodes of one query, with this part of the metric's share of the budget. A mean covers its whole step, so
+        that no load between two values is left out."""
+        context, plan = self._context, state.plan
         assert plan is not None
-        series = await context.reader.cost_of(plan.expression, context.ends, nodes=await self._nodes_now(plan))
-        plain = is_plain(plan.expression)
-        smallest = SLOT_S if key == "CPU" else MEMORY_STEP_S
-        share = SHARE if plain else SHARE_OF_RATES
-        step = context.reader.step_for(series, context.ends - context.begins, smallest=smallest, share=part * share)
-        step = min(step or LONGEST_STEP_S, LONGEST_STEP_S)
-        expression = f"max_over_time({plan.expression}[{step}s])" if plain else plan.expression
-        grid = await context.reader.grid(
-            expression,
-            plan.label.labels,
-            context.begins + step,
-            context.ends,
-            step,
-            series=series,
-            purpose=f"{key} of nodes",
-            progress=progress,
-        )
-        # The deadline of the search may have passed while the grid was read.
-        named = await self._named(grid, plan, state, self._fetching(context.ends))
-        if full_s := plan.candidate.young_s:
-            named = SeriesGrid(named.keys, without_beginnings(named.values, young_slots(full_s, step)))
+        nodes = await self._nodes_now(plan)
+        series = await context.reader.cost_of(plan.expression, context.ends, nodes=nodes)
+        step = self._step(plan, series=series, nodes=nodes, part=part)
+        label, plain = plan.label.labels, is_plain(plan.expression)
+        means = await context.reader.grid(
+            _means(plan, step), label, context.begins + step, context.ends, step,
+            series=series, purpose=f"{state.metric.key} of nodes", progress=progress,
+        )  # fmt: skip
+        named = await self._named(means, plan, state, step)
+        values, peaks = named.values, None
+        if plain:
+            wide = max(step, SLOT_S)
+            highest = await context.reader.grid(
+                f"max_over_time({plan.expression}[{wide}s])", label, context.begins + wide, context.ends, wide,
+                series=series, purpose=f"{state.metric.key} peaks of nodes",
+            )  # fmt: skip
+            peaks = _aligned(await self._named(highest, plan, state, wide), [key for (key,) in named.keys])
+            peaks = self._percent(peaks, plan)
         slots = (context.ends - context.begins) // SLOT_S
-        values = repeated(named.values * SOURCE_UNITS[plan.candidate.unit][1], step // SLOT_S, slots)
-        return SeriesGrid(named.keys, np.clip(values, 0.0, 100.0)), step
+        grid = utilization_grid(
+            self._percent(values, plan),
+            step,
+            slots=slots,
+            threshold=context.options.hot,
+            smoothed=plan.candidate.smoothing_s >= SMOOTH_S,
+            peaks=peaks,
+        )
+        return tuple(key for (key,) in named.keys), grid
+
+    def _step(self, plan: PrometheusQueryPlan, *, series: int, nodes: int, part: float) -> int:
+        """The seconds between two means, within the share of the budget and MOST_NODE_VALUES."""
+        context, plain = self._context, is_plain(plan.expression)
+        span = context.ends - context.begins
+        smallest = CPU_STEP_S if plan.metric.key == "CPU" else SLOT_S
+        cost = 2 * series if plain else series  # the means and the highest values
+        step = context.reader.step_for(cost, span, smallest=smallest, share=part * (SHARE if plain else SHARE_OF_RATES))
+        fits = next((each for each in STEPS if nodes * span / each <= MOST_NODE_VALUES), LONGEST_STEP_S)
+        return min(max(step or LONGEST_STEP_S, fits), LONGEST_STEP_S)
+
+    @staticmethod
+    def _percent(values: F64, plan: PrometheusQueryPlan) -> F64:
+        return np.clip(values * SOURCE_UNITS[plan.candidate.unit][1], 0.0, 100.0)
 
     def _state(self, key: str) -> PrometheusMetricState:
         settings, metric = self._context.settings, METRIC_BY_KEY[key]
@@ -169,10 +191,11 @@ class NodeLoadReader:
         grid: SeriesGrid,
         plan: PrometheusQueryPlan,
         state: PrometheusMetricState,
-        fetching: FetchContext,
+        step: int,
     ) -> SeriesGrid:
-        """The grid by node name; series without a node are left out with a remark. The nodes are those of the series
-        at the end of the report, and of others by the same labels."""
+        """The grid by node name, without values that a new node has wrong; series without a node are left out with a
+        remark. The nodes are those of the series at the end of the report, and of others by the same labels."""
+        fetching = self._fetching(self._context.ends)  # the deadline of the search may have passed
         labels = plan.label.labels
         rows = [{label: text for label, text in zip(labels, key, strict=True) if text} for key in grid.keys]
         found = await self._names.of_profile(
@@ -198,23 +221,50 @@ class NodeLoadReader:
                 values = grid.values[:, column]
                 merged[name] = np.fmax(merged[name], values) if name in merged else values
         keys = sorted(merged)
-        empty = np.empty((len(grid.values), 0))
-        return SeriesGrid(
-            tuple((key,) for key in keys), np.stack([merged[key] for key in keys], axis=1) if keys else empty
-        )
+        values = np.stack([merged[key] for key in keys], axis=1) if keys else np.empty((len(grid.values), 0))
+        if full_s := plan.candidate.young_s:
+            values = without_beginnings(values, young_slots(full_s, step))
+        return SeriesGrid(tuple((key,) for key in keys), values)
 
 
-def side_by_side(grids: Sequence[SeriesGrid]) -> SeriesGrid:
+def _means(plan: PrometheusQueryPlan, step: int) -> str:
+    """Query for the mean of the `step` seconds before each time, or of the averaging time of the query, if that is
+    longer. The window of a rate is longer than the step by one scrape interval: it then begins with the last sample
+    before the step, and no growth of a counter is between two windows."""
+    if is_plain(plan.expression):
+        # The newest value of a rule that is a mean of the step, or of more, is enough.
+        newest = step <= SLOT_S and plan.candidate.smoothing_s >= min(step, SMOOTH_S)
+        return f"{'last' if newest else 'avg'}_over_time({plan.expression}[{step}s])"
+    if plan.candidate.origin == "configured":
+        return plan.expression
+    window = math.ceil(max(SLOT_S, step) + (plan.scrape_interval or DEFAULT_SCRAPE_INTERVAL_S))
+    return plan.expression.replace("[5m]", f"[{window}s]")
+
+
+def side_by_side(parts: Sequence[NodeUtilization]) -> NodeUtilization:
     """The columns of grids with different nodes, in order of the nodes."""
-    keys = [key for grid in grids for key in grid.keys]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    return SeriesGrid(tuple(keys[i] for i in order), np.concatenate([grid.values for grid in grids], axis=1)[:, order])
+    names = [node for nodes, _ in parts for node in nodes]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    mean, peak, hot = (
+        np.concatenate(columns, axis=1)[:, order]
+        for columns in zip(*((grid.mean, grid.peak, grid.hot) for _, grid in parts), strict=True)
+    )
+    every = max(grid.sampled_every for _, grid in parts)
+    return tuple(names[i] for i in order), UtilizationGrid(mean, peak, hot, every)
 
 
-def _aligned(grid: SeriesGrid | None, nodes: Sequence[str]) -> F64:
-    """The columns of these nodes; NaN for nodes that the grid lacks, and no rows without a grid."""
-    if grid is None:
-        return np.empty((0, len(nodes)))
+def _of_nodes(found: NodeUtilization, nodes: Sequence[str]) -> UtilizationGrid:
+    place = {node: i for i, node in enumerate(found[0])}
+    return found[1].of([place.get(node, -1) for node in nodes])
+
+
+def _absent(like: UtilizationGrid, nodes: int) -> UtilizationGrid:
+    absent = np.full((len(like.mean), nodes), np.nan)
+    return UtilizationGrid(absent, absent, absent)
+
+
+def _aligned(grid: SeriesGrid, nodes: Sequence[str]) -> F64:
+    """The columns of these nodes; NaN for nodes that the grid lacks."""
     place = {key: i for i, (key,) in enumerate(grid.keys)}
     values = np.full((len(grid.values), len(nodes)), np.nan)
     for column, node in enumerate(nodes):
@@ -231,11 +281,14 @@ async def read_sizes(context: CollectContext, nodes: Sequence[str]) -> NodeSizes
     columns: dict[str, F64] = {}
     for part in ("capacity", "allocatable"):
         series = context.narrowed(f'kube_node_status_{part}{{resource=~"cpu|memory"}}')
-        # The newest size within an hour, so that a node that was just removed still has one.
-        query = f"max by (node, resource) ({context.of_objects(f'last_over_time({series}[1h])')})"
+        # The capacity of nodes that were removed is needed for their load; they have nothing to allocate.
+        span = context.ends - context.begins
+        times, count = (f"{span}s:1h", span // 3600) if part == "capacity" else ("1h", 1)
+        query = f"max by (node, resource) ({context.of_objects(f'last_over_time({series}[{times}])')})"
         grid = await context.reader.grid(
-            query, ("node", "resource"), context.ends, context.ends, 60, series=4 * len(nodes), purpose=f"node {part}"
-        )
+            query, ("node", "resource"), context.ends, context.ends, 60,
+            series=4 * count * len(nodes), purpose=f"node {part}",
+        )  # fmt: skip
         for resource in ("cpu", "memory"):
             columns[f"{part} {resource}"] = by_node(grid, nodes, resource)[0]
     if not np.isfinite(columns["allocatable cpu"]).any():

@@ -14,9 +14,10 @@ from lab.fleet.noise import key_of
 from lab.report.collected import NodeLoads, NodeSample, PodKey, PodLoads, RecordedPods
 from lab.report.data.context import CollectContext
 from lab.report.data.pod_requests import POD, RequestQueries
-from lab.report.data.reading import ProgressCallback, SeriesGrid, all_of
+from lab.report.data.reading import STEPS, ProgressCallback, SeriesGrid, all_of
 from lab.report.names import controller_of
 from watcher.arrays import F64, Bool
+from watcher.core.forecast.maxima import SLOT_S
 from watcher.core.messages import shorten_names
 from watcher.core.pods.coverage import PodCoverage
 from watcher.core.queries.matchers import Matcher
@@ -26,7 +27,7 @@ from watcher.sources.prometheus.pod_queries import PodPlan
 from watcher.sources.prometheus.pods import PrometheusPodReader
 
 DAY_S = 86400
-REPLAY_STEP_S = 900
+REPLAY_STEP_S = SLOT_S
 REPLAY_DAYS = 5
 WARM_UP_S = DAY_S
 LABELS = ("namespace", "pod")
@@ -57,7 +58,7 @@ class PodDataReader:
         per_node = series / max(1, len(by_node))
         pods = PODS_PER_VALUES * context.options.most_values
         most = max(context.options.replay_nodes, int(pods / max(per_node, 1.0)))
-        self.sample = choose_nodes(loads, sorted(by_node), hot=context.options.hot, most=most)
+        self.sample = choose_nodes(loads, sorted(by_node), most=most)
 
     async def loads(self) -> PodLoads | None:
         """Cores of the pods of the sampled nodes, at equal distances. None without values."""
@@ -65,13 +66,15 @@ class PodDataReader:
         series = max(1, round(self._series * len(sample.nodes) / max(1, sample.total)))
         share = SHARE_OF_PODS * context.options.most_values / max(1, context.reader.left)
         span = context.ends - context.begins
-        step = context.reader.step_for(series, span, smallest=REPLAY_STEP_S, share=share) or 6 * 3600
+        step = (
+            context.reader.step_for(series, span, smallest=whole_step(self._plan.interval_s), share=share) or 6 * 3600
+        )
         label = self._plan.label.label
         groups = self._groups(label, [self._by_node[node] for node in sample.nodes])
         progress = context.shares_of(38, 52, "pods", len(groups))
 
         def read(i: int) -> Coroutine[None, None, SeriesGrid]:
-            query = replace(self._plan, matchers=(*self._plan.matchers, *groups[i])).cores
+            query = replace(self._plan, matchers=(*self._plan.matchers, *groups[i])).mean_cores(step)
             return context.reader.grid(
                 query,
                 (*LABELS, label),
@@ -90,7 +93,8 @@ class PodDataReader:
         # Nodes that were removed before the end are not in the sample, but in a query for all nodes.
         named = await self._finder.nodes_by_label(self._plan, sorted({value for _, _, value in keys}), context.ends)
         pods = tuple((namespace, pod, named[value]) for namespace, pod, value in keys)
-        return PodLoads(pods, context.begins, step, np.hstack([grid.values for grid in grids]), sample)
+        cores = np.hstack([grid.values for grid in grids])
+        return PodLoads(pods, context.begins, step, whole_steps(cores, step, self._plan.interval_s), sample)
 
     def _groups(self, label: str, values: Sequence[str]) -> list[tuple[Matcher, ...]]:
         """Matchers that select the sampled nodes by these values of a label; one without, if all nodes are sampled."""
@@ -129,9 +133,7 @@ class PodDataReader:
     async def recorded(self, owners: Mapping[tuple[str, str], str]) -> RecordedPods | None:
         """The pods of some sampled nodes with their usage and requests; None if kube-state-metrics does not have
         them. A pod exists until its last usage, so that completed pods do not count."""
-        sample = choose_nodes(
-            self._loads, sorted(self._by_node), hot=self._context.options.hot, most=self._context.options.replay_nodes
-        )
+        sample = choose_nodes(self._loads, sorted(self._by_node), most=self._context.options.replay_nodes)
         asked = _RecordedQueries(self._context, self._plan)
         info = await asked.existence(sample.nodes)
         if not info.keys:
@@ -139,7 +141,7 @@ class PodDataReader:
         cores, size = await asked.usage({self._by_node[node]: node for node in sample.nodes})
         pods: tuple[PodKey, ...] = tuple((key[0], key[1], key[2]) for key in info.keys)
         requests = await asked.requests(sample.nodes, pods)
-        used = _of_pods(cores, pods)
+        used = whole_steps(_of_pods(cores, pods), REPLAY_STEP_S, self._plan.interval_s)
         later: Bool = np.logical_or.accumulate(np.isfinite(used)[::-1], axis=0)[::-1]
         return RecordedPods(
             sample,
@@ -201,16 +203,38 @@ async def _remark_gaps(
     )
 
 
+def whole_step(interval: int) -> int:
+    """The shortest step of SLOT_S seconds or more that is a multiple of the scrape interval: otherwise, some steps have
+    more samples than others."""
+    fits = (each for each in STEPS if each >= SLOT_S and (each % interval == 0 or each >= 10 * interval))
+    return next(fits, STEPS[-1])
+
+
+def whole_steps(values: F64, step: int, interval: int) -> F64:
+    """Mean cores of each step [steps, pods] from rates over the step and the scrape interval before it. Only a pod that
+    was there before has values in that interval: a pod that begins used its cores in less time, and one that ends used
+    a part of them before the step."""
+    known = np.isfinite(values)
+    first, last = known.copy(), known.copy()
+    first[1:] &= ~known[:-1]
+    last[:-1] &= ~known[1:]
+    first[:1], last[-1:] = False, False
+    longer = (step + interval) / step
+    before = np.vstack([values[:1], values[:-1]])
+    ending = np.maximum(values * longer - before * (interval / step), 0.0)
+    return np.where(first, values * longer, np.where(last, ending, values))
+
+
 # --- pods for the simulation ------------------------------------------------------------------------------------------
 
 
-def choose_nodes(loads: NodeLoads, candidates: Sequence[str], *, hot: float, most: int) -> NodeSample:
+def choose_nodes(loads: NodeLoads, candidates: Sequence[str], *, most: int) -> NodeSample:
     """At most `most` of the candidates: a third by the most hot time, and others by a hash of their names."""
     if len(candidates) <= most:
         return NodeSample(tuple(sorted(candidates)), (), len(candidates))
     place = {node: i for i, node in enumerate(loads.nodes)}
-    slots = np.count_nonzero(loads.cpu > hot, axis=0)
-    by_heat = sorted(candidates, key=lambda node: (-int(slots[place[node]]), node))
+    slots = np.nansum(loads.cpu.hot, axis=0)
+    by_heat = sorted(candidates, key=lambda node: (-float(slots[place[node]]), node))
     hottest = [node for node in by_heat[: most // 3] if slots[place[node]]]
     others = sorted(set(candidates) - set(hottest), key=lambda node: (key_of(1, "report", node), node))
     chosen = hottest + others[: most - len(hottest)]
@@ -239,7 +263,7 @@ class _RecordedQueries:
         label = self._plan.label.label
         own = replace(self._plan, matchers=(*self._plan.matchers, among(label, sorted(labels))))
         found = []
-        for query, purpose, low in ((own.cores, "cores", 58), (own.memory, "memory", 60)):
+        for query, purpose, low in ((own.mean_cores(REPLAY_STEP_S), "cores", 58), (own.memory, "memory", 60)):
             progress = self._context.share_of(low, low + 2, "recorded pods")
             grid = await self._grid(query, (*LABELS, label), own.evidence, f"{purpose} of recorded pods", progress)
             keys = tuple((namespace, pod, labels[value]) for namespace, pod, value in grid.keys)

@@ -4,7 +4,6 @@ budget of values."""
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ SLOW_S = 15.0
 """After a response that took longer, requests are sent one at a time."""
 LIMITS = ("too many samples", "-search.max", "exceeded the limit", "exceeds the limit")
 """In the messages of servers that abort a query because it is too large."""
-STEPS = (300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600)
+STEPS = (60, 150, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600)
 _COUNTED = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\{[^}]*\}(?=\[)")
 
 ProgressCallback = Callable[[float], None]
@@ -224,15 +223,3 @@ def _joined(parts: Sequence[tuple[int, SeriesGrid]], steps: int) -> SeriesGrid:
         columns = [place[key] for key in grid.keys]
         values[first : first + len(grid.values), columns] = grid.values
     return SeriesGrid(keys, values)
-
-
-def repeated(values: F64, times: int, rows: int) -> F64:
-    """Each row `times` times, cut or filled with NaN to `rows`."""
-    result = np.full((rows, values.shape[1]), np.nan)
-    longer = np.repeat(values, times, axis=0)[:rows]
-    result[: len(longer)] = longer
-    return result
-
-
-def rounded_down(time: float, step: int) -> int:
-    return int(math.floor(time / step) * step)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from lab.report import findings
-from lab.report.analyse import NodePeaks, ResourcePeaks
 from lab.report.findings import ClusterReport
+from lab.report.peaks import NodePeaks, ResourcePeaks
 from watcher import __version__
 from watcher.core.messages import visible
 
@@ -37,7 +37,7 @@ def as_document(report: ClusterReport) -> dict[str, Any]:
             "begins": history.begins,
             "ends": history.ends,
             "nodes": len(history.loads.nodes),
-            "sampled_every_s": history.loads.sampled_every,
+            "sampled_every_s": history.loads.cpu.sampled_every,
             "findings": {
                 "hot": findings.hot_sentence(report),
                 "peaks": findings.peaks_sentence(report),

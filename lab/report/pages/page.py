@@ -14,12 +14,14 @@ import numpy as np
 
 from lab.escaping import escape
 from lab.report import findings
-from lab.report.analyse import NodeHeat, NodePeaks, ResourcePeaks, WorkloadShare, hourly_peaks
+from lab.report.analyse import NodeHeat, hourly_peaks
 from lab.report.comparison import Interval, PolicyOutcome
 from lab.report.findings import ClusterReport, number
 from lab.report.pages import pictures
 from lab.report.pages.document import NEXT
 from lab.report.pages.style import STYLE
+from lab.report.peaks import NodePeaks, ResourcePeaks
+from lab.report.workloads import WorkloadShare
 from watcher.core.forecast.document import judged_period
 
 SHOWN_NODES = 20

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from lab.escaping import escape
-from lab.report.analyse import HotHours, NodePeaks
+from lab.report.analyse import HotHours
 from lab.report.comparison import ReplayResult
+from lab.report.peaks import NodePeaks
 from watcher.arrays import F64
 
 LONGEST_NAME = 20

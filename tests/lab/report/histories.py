@@ -11,6 +11,7 @@ from lab.report.collected import (
     NodeSizes,
     PodLoads,
     RecordedPods,
+    utilization_grid,
 )
 
 DAY_S, SLOT_S, STEP_S = 86400, 300, 900
@@ -19,9 +20,11 @@ GIB = float(1 << 30)
 
 
 def node_loads(cpu: np.ndarray, *, begins: int = BEGINS, memory: float = 40.0) -> NodeLoads:
-    """`cpu` [slots, n] in percent; memory is equal on all nodes."""
+    """`cpu` [slots, n] in percent; memory is equal on all nodes. Nodes are hot above 80 %."""
     names = tuple(f"node-{i}" for i in range(cpu.shape[1]))
-    return NodeLoads(names, begins, cpu, np.full_like(cpu, memory))
+    of_memory = np.full_like(cpu, memory)
+    first, second = (utilization_grid(each, SLOT_S, slots=len(cpu), threshold=80.0) for each in (cpu, of_memory))
+    return NodeLoads(names, begins, first, second, 80.0)
 
 
 def daily(days: int, *, nodes: int = 2, hot: float = 95.0, calm: float = 30.0) -> np.ndarray:

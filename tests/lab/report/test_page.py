@@ -19,7 +19,7 @@ from lab.report.pages.document import as_document, as_text
 from lab.report.pages.page import as_page
 from lab.report.pages.pictures import short_names
 from load_watcher.main import main
-from tests.lab.report.histories import history
+from tests.lab.report.histories import history, node_loads
 
 EVIL = "<script>alert(1)</script>\"'&"
 RESULT = ReplayResult(
@@ -47,7 +47,7 @@ class Tags(HTMLParser):
 
 
 def report_of(given: ClusterHistory, result: ReplayResult | str = RESULT) -> ClusterReport:
-    return make_report(given, threshold=80.0, top=15, replay=result)
+    return make_report(given, top=15, replay=result)
 
 
 def test_the_findings_are_sentences():
@@ -105,7 +105,7 @@ def test_unknown_numbers_are_null():
         sizes=replace(
             given.sizes, cores=absent, bytes=absent, allocatable_cores=absent, allocatable_bytes=absent
         ),
-        loads=replace(given.loads, memory=np.full_like(given.loads.cpu, np.nan)),
+        loads=replace(given.loads, memory=given.loads.memory.of([-1, -1])),
         requests=None, pods=None, recorded=None,
     )  # fmt: skip
     found = report_of(bare, "the recorded pods are unknown")
@@ -132,7 +132,7 @@ def test_a_short_history_states_why_there_is_no_bound(days):
     record = as_document(report_of(history(days)))["peaks"][0]["record"]
     assert record["reason"] == ""
     cut = history(days)
-    loads = replace(cut.loads, cpu=cut.loads.cpu[:144], memory=cut.loads.memory[:144])
+    loads = node_loads(cut.loads.cpu.mean[:144])
     document = as_document(report_of(replace(cut, loads=loads)))
     assert "There is no bound for the next hours: less than a day of history." in document["findings"]["peaks"]
 

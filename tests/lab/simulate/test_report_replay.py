@@ -1,14 +1,15 @@
 """Simulated placements of recorded pods, compared with the default scheduler."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from lab.report.collected import NodeLoads, NodeSample
+from lab.report.collected import NodeSample
 from lab.report.comparison import Interval, PolicyDay, interval, outcomes
 from lab.report.data.pods import choose_nodes
 from lab.report.replay import replay
-from tests.lab.report.histories import daily, history
+from tests.lab.report.histories import daily, history, node_loads
 
 
 def quiet(_done: int, _part: str) -> None:
@@ -42,16 +43,16 @@ def test_policies_are_compared_day_by_day():
 
 def test_the_hottest_nodes_and_a_sample_of_the_others_are_simulated():
     cpu = daily(1, nodes=12)
-    loads = NodeLoads(tuple(f"n{i:02d}" for i in range(12)), 0, cpu, cpu)
-    sample = choose_nodes(loads, loads.nodes, hot=80.0, most=6)
+    loads = replace(node_loads(cpu), nodes=tuple(f"n{i:02d}" for i in range(12)))
+    sample = choose_nodes(loads, loads.nodes, most=6)
     assert (len(sample.nodes), sample.hottest, sample.total) == (6, ("n00",), 12)
     assert sample.weight == 11 / 5
-    assert choose_nodes(loads, loads.nodes, hot=80.0, most=12) == NodeSample(loads.nodes, (), 12)
-    assert sample == choose_nodes(loads, loads.nodes[::-1], hot=80.0, most=6)
+    assert choose_nodes(loads, loads.nodes, most=12) == NodeSample(loads.nodes, (), 12)
+    assert sample == choose_nodes(loads, loads.nodes[::-1], most=6)
 
 
 def test_one_day_of_pods_is_not_enough():
-    found = replay(history(1), 80.0, progress=quiet)
+    found = replay(history(1), progress=quiet)
     assert isinstance(found, str)
     assert "less than two days" in found
 
@@ -59,7 +60,7 @@ def test_one_day_of_pods_is_not_enough():
 @pytest.mark.slow
 def test_the_recorded_pods_are_replayed():
     """The load of node-0 does not come from its pods, so it stays there with each policy: 2 hours a day."""
-    found = replay(history(4), 80.0, progress=quiet)
+    found = replay(history(4), progress=quiet)
     assert not isinstance(found, str)
     assert (found.replays, found.over, found.nodes, found.pods) == (3, "days", 2, 2)
     assert found.recorded_overload == pytest.approx(2.0, abs=0.3)

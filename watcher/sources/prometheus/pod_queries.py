@@ -76,18 +76,27 @@ class PodLabels:
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """Parameters of the queries: the node label, the span of the CPU rate in seconds, the matchers of this cluster, and
-    the labels of pods. Results have the labels namespace, pod and that of the node."""
+    """Parameters of the queries: the node label, the span of the CPU rate and the scrape interval in seconds, the
+    matchers of this cluster, and the labels of pods. Results have the labels namespace, pod and that of the node."""
 
     label: NodeLabel
     span_s: int
     matchers: tuple[Matcher, ...] = ()
     labels: PodLabels = PodLabels()
+    interval_s: int = 60
 
     @property
     def cores(self) -> str:
         # A cAdvisor outside of a kubelet may have one series per CPU.
         return self._by_pod(lambda which: f"sum without (cpu) (rate({self._select(CORES, which)}[{self.span_s}s]))")
+
+    def mean_cores(self, seconds: int) -> str:
+        """Cores over the last `seconds`. The span is longer by one scrape interval, so that consecutive spans leave no
+        growth of the counters out. A container that started again is another series, and both count."""
+        span = seconds + self.interval_s
+        return self._by_pod(
+            lambda which: f"sum without (cpu) (rate({self._select(CORES, which)}[{span}s]))", "id", "name"
+        )
 
     @property
     def memory(self) -> str:
@@ -113,9 +122,10 @@ class PodPlan:
     def _pod(self) -> str:
         return f"{self.labels.namespace}, {self.labels.pod}, {self.label.text}"
 
-    def _by_pod(self, values: Callable[[str], str]) -> str:
+    def _by_pod(self, values: Callable[[str], str], *more: str) -> str:
+        """The sum over the containers of a pod, which differ in the label container and `more`."""
         labels = self.labels
-        container = f"{labels.namespace}, {labels.pod}, {labels.container}, {self.label.text}"
+        container = ", ".join((labels.namespace, labels.pod, labels.container, self.label.text, *more))
         once = f"max by ({container}) ({values(labels.containers)})"
         own = f"max by ({self._pod}) ({values(labels.own_cgroups)})"
         return self._named(f"sum by ({self._pod}) ({once}) or {own}")

@@ -174,9 +174,8 @@ class PrometheusPodReader:
             )
         self._nodes = self._by_key(label, rows, found)
         interval = await self._scrape_interval(rows, asking) or DEFAULT_SCRAPE_INTERVAL_S
-        return PodPlan(
-            label, math.ceil(max(SHORTEST_SPAN_S, SCRAPES_IN_SPAN * interval)), self._settings.matchers, self._labels
-        )
+        span = math.ceil(max(SHORTEST_SPAN_S, SCRAPES_IN_SPAN * interval))
+        return PodPlan(label, span, self._settings.matchers, self._labels, math.ceil(interval))
 
     async def _find_labels(self, asking: _PodFetchContext) -> PodLabels:
         """The labels of pods in the series: exported_LABEL only without series that have the usual labels."""
