@@ -40,6 +40,7 @@ FUNCTIONS = {
         "test_brake",
     ),
     "NodeMetrics for Koordinator": ("test_node_metrics_kube", "test_usage_thresholds_kube"),
+    "marks on nodes, with its granted rights only (ValidatingAdmissionPolicy)": ("test_marks",),
     "extender in kube-scheduler": (
         "test_scheduling_kube",
         "test_scheduling_weight",
